@@ -1,0 +1,1 @@
+"""What people have → ExportedProgram → LiteRT flatbuffer: front ends and passes."""

@@ -1,0 +1,1 @@
+"""Passes over the LiteRT flatbuffer, one file a pass."""
