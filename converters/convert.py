@@ -19,7 +19,7 @@ from edgeport.converters.borders import (
     image_inputs,
     image_outputs,
 )
-from edgeport.converters.graph import run_graph_passes, summary
+from edgeport.converters.graph import graph_of, run_graph_passes, summary
 from edgeport.converters.graph_passes.use_evaluation_mode import use_evaluation_mode
 from edgeport.converters.graph_passes.use_float32 import holds_half
 from edgeport.converters.litert import to_flatbuffer
@@ -60,7 +60,7 @@ def rewrite(
     Raises:
         ConversionError: A pass failed, or changed what the model computes.
     """
-    graph = source.program.module(check_guards=False)
+    graph = graph_of(source.program)
 
     def run() -> dict[str, torch.Tensor]:
         # A copy in evaluation mode: in training mode outputs are random, and running the graph

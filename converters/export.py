@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from edgeport.converters.graph import is_torch_file, user_line
+from edgeport.converters.graph import graph_of, is_torch_file, user_line
 from edgeport.converters.graph_passes.use_evaluation_mode import use_evaluation_mode
 from edgeport.converters.names import output_names, returned_names, unique
 from edgeport.errors import ConversionError, InputError, UsageError
@@ -33,8 +33,9 @@ def from_module(
         UsageError: There are no example inputs, or the module fails on them.
         ConversionError: `torch.export` can't trace the module.
     """
-    positional = _as_tuple(args)
-    keywords = dict(kwargs or {})
+    # Copies, since torch.export takes the same tensor given twice for one input.
+    positional = _copy(_as_tuple(args))
+    keywords = _copy(dict(kwargs or {}))
     if not positional and not keywords:
         raise UsageError(
             "a module needs example inputs",
@@ -96,7 +97,7 @@ def from_program(
             where=origin,
             hint="export and save it again; `torch.export.export` keeps them",
         )
-    graph = program.module(check_guards=False)
+    graph = graph_of(program)
     training = use_evaluation_mode(graph)
     warnings: tuple[str, ...] = ()
     if training:
@@ -156,6 +157,7 @@ def _source(
     ]
     example = [v.detach() if isinstance(v, torch.Tensor) else v for v in example]
     structure = reference(_copy(example))
+    _refuse_changing(structure, reference(_copy(example)), origin)
     leaves = pytree.tree_leaves(structure)
     outputs = tuple(
         Border(leaf_name, position, tuple(leaf.shape), leaf.dtype)
@@ -186,6 +188,21 @@ def _input_names(program: torch.export.ExportedProgram) -> Sequence[str]:
     return [
         s.arg.name for s in specs if s.kind is torch.export.graph_signature.InputKind.USER_INPUT
     ]
+
+
+def _refuse_changing(first: Any, second: Any, origin: str) -> None:
+    """Refuses models that answer the same inputs differently: a file can't."""
+    pairs = zip(pytree.tree_leaves(first), pytree.tree_leaves(second), strict=True)
+    for one, other in pairs:
+        if isinstance(one, torch.Tensor) and not torch.allclose(
+            one.double(), other.double(), rtol=1e-3, atol=1e-5, equal_nan=True
+        ):
+            raise ConversionError(
+                "the model gives different outputs for the same inputs",
+                where=origin,
+                hint="it draws random numbers (a dropout without `training=self.training`?) or "
+                "keeps something between calls; make that an input",
+            )
 
 
 def _dynamic_inputs(program: torch.export.ExportedProgram) -> set[str]:
@@ -304,7 +321,9 @@ def _evaluation_mode(module: torch.nn.Module) -> Iterator[str]:
 
 
 def _copy(structure: Any) -> Any:
-    return pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, structure)
+    return pytree.tree_map(
+        lambda v: v.detach().clone() if isinstance(v, torch.Tensor) else v, structure
+    )
 
 
 def _short(error: BaseException) -> str:

@@ -19,6 +19,35 @@ from edgeport.report import PassChange
 GraphPass = Callable[[GraphModule], int]
 
 
+def graph_of(program: torch.export.ExportedProgram) -> GraphModule:
+    """Returns a program's graph with its parameters in it, to be edited.
+
+    Constants that are not finite are copies: litert-torch clamps infinities where it finds them,
+    which would change the user's module.
+
+    Raises:
+        ConversionError: torch can't write the graph as Python, which it does with names as they are.
+    """
+    try:
+        graph = program.module(check_guards=False)
+    except SyntaxError as e:
+        raise ConversionError(
+            "a submodule, parameter or input has a name that Python can't have here, such as a "
+            f"keyword: `{(e.text or '').strip()[:200]}`",
+            hint="rename it",
+        ) from e
+    for owner in graph.modules():
+        for group in (owner._parameters, owner._buffers):
+            for name, tensor in group.items():
+                if (
+                    tensor is not None
+                    and tensor.is_floating_point()
+                    and not bool(torch.isfinite(tensor).all())
+                ):
+                    group[name] = type(tensor)(tensor.detach().clone())  # type: ignore[assignment]
+    return graph
+
+
 def calls(graph: GraphModule, *targets: Any) -> Iterator[Node]:
     """Yields the calls of any of the given operators, in order; the graph may be edited."""
     for node in list(graph.graph.nodes):

@@ -86,6 +86,10 @@ class NotCheckedError(EdgeportError):
     exit_code = EXIT_NOT_CHECKED
 
 
+class RunnerRefusedError(NotCheckedError):
+    """A runtime can't load a model, such as kernels that lack one of its operators."""
+
+
 class MissingDependencyError(NotCheckedError):
     """A package that an extra brings is not installed."""
 

@@ -36,6 +36,7 @@ from edgeport.errors import from_os_error
 from edgeport.measure import Stages
 from edgeport.options import Options
 from edgeport.quantize.apply import quantize
+from edgeport.quantize.dead_channels import keep_biases
 from edgeport.quantize.ranges import observe
 from edgeport.quantize.samples import Expected, Sample, Samples
 from edgeport.quantize.weights import keep_outputs
@@ -49,7 +50,12 @@ from edgeport.report import (
     TensorInfo,
 )
 from edgeport.runtime_check.runner import get_runner
-from edgeport.runtime_check.validate import Compared, check_conversion, validate
+from edgeport.runtime_check.validate import (
+    LEAST_FLOAT_SQNR,
+    Compared,
+    check_conversion,
+    validate,
+)
 from edgeport.source import Source
 from edgeport.targets.base import Compilation
 
@@ -111,10 +117,11 @@ class _Run:
         with stage("convert"):
             floats = convert(rewritten)
         inputs, outputs = file_borders(rewritten, floats)
-        if options.validate and recipe.algorithm:
+        warnings += _narrowed(inputs)
+        if options.validate:
             with stage("check the float file"):
                 check_conversion(
-                    get_runner(target.runners[0]), floats, self._compare(rewritten, inputs, outputs),
+                    get_runner("host"), floats, self._compare(rewritten, inputs, outputs),
                     samples.example,
                 )  # fmt: skip
         ranges = None
@@ -126,6 +133,9 @@ class _Run:
                     floats, adjusted = self._adjust_weights(floats, feed)
             with stage("calibrate"):
                 ranges = observe(floats, feed, threads=_threads(), progress=self._count)
+            floats, kept = keep_biases(floats, ranges)
+            if kept:
+                adjusted = (*adjusted, PassChange("keep_biases", "flatbuffer", kept, _KEPT))
             warnings += samples.after_calibration(ranges.samples)
             warnings += [
                 f"activation `{n}` is not finite on some samples" for n in ranges.not_finite
@@ -141,7 +151,9 @@ class _Run:
         accuracy: tuple[Accuracy, ...] = ()
         if options.validate:
             with stage("validate"):
-                accuracy = self._validate(rewritten, inputs, outputs, final, samples)
+                accuracy, refused = self._validate(rewritten, inputs, outputs, final, samples)
+            warnings += refused
+            warnings += _differing_integers(accuracy, source, options)
         gates = _gates(accuracy, source, options)
         contents = self._contents(source.name, floats, final, compilation)
         report = Report(
@@ -230,7 +242,7 @@ class _Run:
         outputs: tuple[FileBorder, ...],
         model: bytes,
         samples: _Samples,
-    ) -> tuple[Accuracy, ...]:
+    ) -> tuple[tuple[Accuracy, ...], list[str]]:
         import torch
 
         compared = self._compare(rewritten, inputs, outputs)
@@ -239,8 +251,9 @@ class _Run:
         # every inference several times slower.
         threads = torch.get_num_threads()
         torch.set_num_threads(max(1, threads - 1))
+        refused: list[str] = []
         try:
-            return validate(
+            accuracy = validate(
                 [
                     (get_runner(name), limits.get(name, _REFERENCE_SAMPLES)[self.options.effort])
                     for name in self.options.target.runners
@@ -249,9 +262,11 @@ class _Run:
                 compared,
                 samples.sets(),
                 progress=self.stages.progress.update,
+                refused=refused,
             )
         finally:
             torch.set_num_threads(threads)
+        return accuracy, refused
 
     def _contents(
         self, name: str, floats: bytes, final: bytes, compilation: Compilation
@@ -269,6 +284,7 @@ class _Run:
 # Calibration samples that weights and biases are adjusted on; effort `fast` leaves them.
 _WEIGHT_SAMPLES = {"balanced": 32, "best": 64}
 _BIASES = "Mean error of the rounded weights on the calibration samples, taken off the bias"
+_KEPT = "Channels whose weights were too small for their bias, one weight raised"
 _ROUNDING = "Weights rounded so that the layer's outputs on the calibration samples change least"
 
 # Samples that each kind of runner validates: reference kernels take seconds for an inference.
@@ -317,6 +333,7 @@ class _Samples:
     def of(source: Source, options: Options, warnings: list[str]) -> _Samples:
         expected = [Expected(b.name, b.shape, b.dtype.is_floating_point) for b in source.inputs]
         example = [{b.name: to_numpy(source.example[b.position]) for b in source.inputs}]
+        example += _varied(example[0])
         calibration: Iterable[Sample] = example
         evaluation = None
         readers = []
@@ -360,8 +377,52 @@ class _Samples:
             yield "evaluation", self.evaluation
 
 
+def _varied(example: Sample) -> list[Sample]:
+    """Returns a second example where the first is constant, and so would hide most mistakes."""
+    rng = np.random.default_rng(0)
+    varied = dict(example)
+    for name, values in example.items():
+        if values.dtype.kind == "f" and values.size > 1 and np.all(values == values.flat[0]):
+            noise = rng.standard_normal(values.shape)
+            varied[name] = (noise * max(abs(float(values.flat[0])), 1.0)).astype(values.dtype)
+    return [varied] if any(varied[n] is not example[n] for n in example) else []
+
+
 def _repeatable(samples: Iterable[Sample]) -> bool:
     return not isinstance(samples, Samples) or samples.repeatable
+
+
+def _narrowed(inputs: tuple[FileBorder, ...]) -> list[str]:
+    """Tells which integers are narrower in the file."""
+    return [
+        f"input `{b.name}` is {_short(b.original.dtype)} and computed as {b.dtype} in the file; "
+        "larger values wrap around inside it"
+        for b in inputs
+        if str(b.dtype) == "int32" and _short(b.original.dtype) == "int64"
+    ]
+
+
+def _short(dtype: object) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _differing_integers(
+    accuracy: tuple[Accuracy, ...], source: Source, options: Options
+) -> list[str]:
+    """Tells which integer outputs of a quantized file, that no gate judges, differ much."""
+    if not options.recipe.algorithm:
+        return []
+    integers = {b.name for b in source.outputs if not b.dtype.is_floating_point}
+    worst: dict[str, float] = {}
+    for measured in accuracy:
+        for output in measured.outputs:
+            if output.output in integers:
+                worst[output.output] = min(worst.get(output.output, 200.0), output.sqnr_db)
+    return [
+        f"the integer output `{name}` differs from the original's (SQNR {value:.1f} dB)"
+        for name, value in worst.items()
+        if value < LEAST_FLOAT_SQNR
+    ]
 
 
 def _float_leftovers(model: bytes) -> list[str]:

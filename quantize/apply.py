@@ -28,7 +28,7 @@ def quantize(
     Raises:
         ConversionError: ai-edge-quantizer refuses the model.
     """
-    if not recipe.algorithm:
+    if not recipe.algorithm or not _computes_in_float(model):
         return model
     from ai_edge_quantizer import quantizer
     from ai_edge_quantizer import recipe as published
@@ -49,6 +49,11 @@ def quantize(
         ) from e
     quantized = _with_whole_signature(bytes(result.quantized_model), model)
     return add_float_borders(quantized) if float_borders and recipe.fully_integer else quantized
+
+
+def _computes_in_float(model: bytes) -> bool:
+    tensors = flatbuffer.parse(model).subgraphs[0].tensors
+    return any(flatbuffer.type_name(t) == "float32" for t in tensors)
 
 
 def _with_whole_signature(quantized: bytes, model: bytes) -> bytes:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import IO, Literal, Self
 
 import edgeport
-from edgeport.errors import NotCheckedError
+from edgeport.errors import NotCheckedError, RunnerRefusedError
 from edgeport.runtime_check.frames import read_frame, write_frame
 from edgeport.runtime_check.runner import Arrays, Session
 from edgeport.targets.base import Availability
@@ -149,7 +149,7 @@ class _ChildSession:
                 )
             raise self._died()
         if _ERROR in frame:
-            raise NotCheckedError(
+            raise RunnerRefusedError(
                 f"the runner `{self._runner.name}` can't run the model: {frame[_ERROR]}"
             )
         return frame

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from edgeport.errors import ConversionError
+from edgeport.errors import ConversionError, NotCheckedError, RunnerRefusedError
 from edgeport.report import Accuracy
 from edgeport.runtime_check.compare import OutputComparison
-from edgeport.runtime_check.runner import Arrays, Runner
+from edgeport.runtime_check.runner import Arrays, Runner, Session
 
 SampleSet = Literal["example", "calibration", "evaluation"]
 
@@ -45,12 +45,13 @@ class Compared:
 
 
 def validate(
-    runners: list[tuple[Runner, int | None]],
+    runners: Sequence[tuple[Runner, int | None]],
     model: bytes,
     compared: Compared,
     sets: Iterable[tuple[SampleSet, Iterable[Mapping[str, np.ndarray]]]],
     *,
     progress: Callable[[int, int | None], None] = lambda done, total: None,
+    refused: list[str] | None = None,
 ) -> tuple[Accuracy, ...]:
     """Runs the original once, and the file on every runner, over all samples.
 
@@ -60,6 +61,7 @@ def validate(
         compared: How to compare.
         sets: Named sets of samples.
         progress: Told the number of samples done.
+        refused: Takes the refusals of runners after the first one, which then are left out.
 
     Raises:
         NotCheckedError: A runner can't run the model.
@@ -67,9 +69,14 @@ def validate(
     results = []
     done = 0
     with ExitStack() as stack:
-        sessions = [
-            (runner, limit, stack.enter_context(runner.open(model))) for runner, limit in runners
-        ]
+        sessions: list[tuple[Runner, int | None, Session]] = []
+        for runner, limit in runners:
+            try:
+                sessions.append((runner, limit, stack.enter_context(runner.open(model))))
+            except RunnerRefusedError as e:
+                if refused is None or not sessions:
+                    raise
+                refused.append(f"not checked on `{runner.name}`: {e.what.splitlines()[0]}")
         limits = [limit for _, limit in runners]
         most = None if None in limits else max((n for n in limits if n is not None), default=0)
         for name, samples in sets:
@@ -119,10 +126,17 @@ def check_conversion(
     """Checks a float file before it is quantized, so that the two kinds of error stay apart.
 
     Raises:
-        ConversionError: Its outputs are not the original's.
-        NotCheckedError: The runner can't run it.
+        ConversionError: LiteRT can't run it, or its outputs are not the original's.
     """
-    for accuracy in validate([(runner, None)], model, compared, [("example", samples)]):
+    try:
+        measured = validate([(runner, None)], model, compared, [("example", samples)])
+    except NotCheckedError as e:
+        raise ConversionError(
+            f"LiteRT can't run the converted file: {e.what}",
+            hint="the converter wrote an operator in a way that no kernel takes; nothing was "
+            "written. With validation switched off you get the file to look at",
+        ) from e
+    for accuracy in measured:
         for output in accuracy.outputs:
             if not output.sqnr_db >= LEAST_FLOAT_SQNR:
                 raise ConversionError(

@@ -382,3 +382,56 @@ def test_a_dynamic_shape_is_fixed_and_said_so() -> None:
     assert source.warnings == (
         "input `x` has a dynamic shape; it is fixed at that of its example, 3×4",
     )
+
+
+def test_the_same_tensor_given_twice_stays_two_inputs() -> None:
+    x = torch.rand(2, 3)
+    source = from_module(Function(lambda self, a, b: a - 2 * b), (x, x), None)
+    assert len(source.inputs) == 2
+    found = source.program.module(check_guards=False)(torch.zeros(2, 3), torch.ones(2, 3))
+    torch.testing.assert_close(found, torch.full((2, 3), -2.0))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(lambda self, x: nn.functional.dropout(x), id="random"),
+        pytest.param(
+            lambda self, x: x + setattr_and_get(self, "calls", getattr(self, "calls", 0) + 1),
+            id="counts its calls",
+        ),
+    ],
+)
+def test_a_model_that_answers_differently_is_refused(function: Any) -> None:
+    with pytest.raises(ConversionError, match="different outputs for the same inputs"):
+        from_module(Function(function), (torch.ones(40, 3),), None)
+
+
+def setattr_and_get(owner: Any, name: str, value: int) -> int:
+    setattr(owner, name, value)
+    return value
+
+
+def test_names_that_are_keywords_of_python_are_told() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.add_module("class", nn.Linear(3, 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.get_submodule("class")(x)
+            return found
+
+    source = from_module(Named(), X, None)
+    with pytest.raises(ConversionError, match="keyword: `class_weight") as caught:
+        rewrite(source, GRAPH_PASSES, "keep")
+    assert caught.value.hint == "rename it"
+
+
+def test_infinite_constants_of_the_users_module_are_not_shared_with_the_graph() -> None:
+    module = Function(lambda self, x: x + self.state)
+    module.state = torch.full((2, 3), float("-inf"))
+    graph = rewrite(from_module(module, X, None), GRAPH_PASSES, "keep").graph
+    for buffer in graph.buffers():
+        buffer.fill_(0.0)
+    assert torch.isneginf(module.state).all()

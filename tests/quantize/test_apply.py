@@ -135,7 +135,7 @@ def test_an_output_that_a_float_operator_reads_too_stays_in_the_signature(
     assert flatbuffer.type_name(main.tensors[outputs["scores"]]) == expected
 
 
-def test_what_the_quantizer_refuses_is_an_error_with_a_way_out() -> None:
+def test_what_the_quantizer_refuses_is_an_error_with_a_way_out(model: bytes) -> None:
     with pytest.raises(ConversionError, match="ai-edge-quantizer refuses") as caught:
-        quantize(b"\x1c\x00\x00\x00TFL3" + bytes(40), get_recipe("dynamic_wi8_afp32"), None)
+        quantize(model, get_recipe("static_wi8_ai8"), None)  # which needs ranges
     assert "--recipe" in (caught.value.hint or "")

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import pytest
 
-from edgeport.errors import ConversionError
+from edgeport.errors import ConversionError, RunnerRefusedError
 from edgeport.runtime_check.validate import Compared, check_conversion, validate
 from edgeport.targets.base import Availability
 
@@ -123,3 +123,27 @@ def test_a_float_file_that_computes_the_same_passes() -> None:
 def test_a_float_file_that_computes_something_else_is_refused(error: float) -> None:
     with pytest.raises(ConversionError, match="output `y` has an SQNR"):
         check_conversion(Runner(error=error), b"model", COMPARED, samples(2))
+
+
+class Refusing(Runner):
+    def open(self, model: bytes) -> Any:
+        raise RunnerRefusedError("no such operator\nand more")
+
+
+def test_a_further_runner_that_refuses_is_left_out_and_told() -> None:
+    refused: list[str] = []
+    runners = [(Runner("first"), None), (Refusing("second"), None)]
+    found = validate(runners, b"model", COMPARED, [("example", samples(1))], refused=refused)
+    assert [a.runner for a in found] == ["first"]
+    assert refused == ["not checked on `second`: no such operator"]
+
+
+def test_the_first_runner_must_not_refuse() -> None:
+    runners = [(Refusing("first"), None), (Runner("second"), None)]
+    with pytest.raises(RunnerRefusedError):
+        validate(runners, b"model", COMPARED, [("example", samples(1))], refused=[])
+
+
+def test_a_float_file_that_does_not_run_is_a_failed_conversion() -> None:
+    with pytest.raises(ConversionError, match="can't run the converted file: no such operator"):
+        check_conversion(Refusing("host"), b"model", COMPARED, samples(1))
