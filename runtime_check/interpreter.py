@@ -131,9 +131,10 @@ class _ChildSession:
             self._child.kill()
 
         timer = threading.Timer(self._runner.timeout, end)
-        timer.start()
+        timer.daemon = True  # an interrupt between two lines here must not keep the process
         frame = None
         try:
+            timer.start()
             if inputs is not None:
                 write_frame(self._child.stdin, inputs)
             frame = read_frame(self._child.stdout)

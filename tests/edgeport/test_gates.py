@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from edgeport.gates import judge
 from edgeport.options import Options
-from edgeport.pipeline import _gates
 from edgeport.report import Accuracy, OutputAccuracy
 from edgeport.source import Border
 
@@ -47,22 +47,22 @@ def verdicts(gates: Any) -> dict[str, bool]:
 
 def test_the_worst_output_is_judged() -> None:
     floats = source(torch.float32, torch.float32)
-    assert verdicts(_gates((measured((120.0, 70.0)),), floats, options())) == {"min_sqnr": True}
-    assert verdicts(_gates((measured((120.0, 50.0)),), floats, options())) == {"min_sqnr": False}
+    assert verdicts(judge((measured((120.0, 70.0)),), floats, options())) == {"min_sqnr": True}
+    assert verdicts(judge((measured((120.0, 50.0)),), floats, options())) == {"min_sqnr": False}
 
 
 def test_evaluation_samples_are_judged_before_calibration_and_example() -> None:
     sets = (measured((5.0,)), measured((6.0,), "calibration"), measured((20.0,), "evaluation"))
-    gates = _gates(sets, source(torch.float32), options("w8a8"))
+    gates = judge(sets, source(torch.float32), options("w8a8"))
     assert [(g.name, g.value) for g in gates] == [("min_sqnr", 20.0)]
 
 
 def test_wrong_integers_fail_a_float_file_and_are_not_judged_in_a_quantized_one() -> None:
     mixed = source(torch.float32, torch.int64)
     result = (measured((120.0, 0.0)),)
-    assert verdicts(_gates(result, mixed, options())) == {"min_sqnr": False}
-    assert verdicts(_gates(result, mixed, options("w8a8"))) == {"min_sqnr": True}
-    assert verdicts(_gates((measured((0.0,)),), source(torch.int64), options("w8a8"))) == {
+    assert verdicts(judge(result, mixed, options())) == {"min_sqnr": False}
+    assert verdicts(judge(result, mixed, options("w8a8"))) == {"min_sqnr": True}
+    assert verdicts(judge((measured((0.0,)),), source(torch.int64), options("w8a8"))) == {
         "min_sqnr": False
     }
 
@@ -70,26 +70,26 @@ def test_wrong_integers_fail_a_float_file_and_are_not_judged_in_a_quantized_one(
 @pytest.mark.parametrize(("dtype", "sqnr"), [(torch.bfloat16, 30.0), (torch.float16, 45.0)])
 def test_an_original_in_half_precision_lowers_the_gate(dtype: torch.dtype, sqnr: float) -> None:
     result = (measured((sqnr,)),)
-    assert verdicts(_gates(result, source(torch.float32), options()))["min_sqnr"] is False
-    assert verdicts(_gates(result, source(torch.float32, weights=dtype), options()))["min_sqnr"]
-    assert verdicts(_gates(result, source(dtype), options()))["min_sqnr"]
+    assert verdicts(judge(result, source(torch.float32), options()))["min_sqnr"] is False
+    assert verdicts(judge(result, source(torch.float32, weights=dtype), options()))["min_sqnr"]
+    assert verdicts(judge(result, source(dtype), options()))["min_sqnr"]
 
 
 def test_agreement_of_a_few_samples_is_judged_only_when_asked_for() -> None:
     few = (measured((30.0,), count=3, top1=0.3),)
     floats = source(torch.float32)
-    assert verdicts(_gates(few, floats, options("w8a8"))) == {"min_sqnr": True}
+    assert verdicts(judge(few, floats, options("w8a8"))) == {"min_sqnr": True}
     asked = options("w8a8", min_top1_agreement=0.5)
-    assert verdicts(_gates(few, floats, asked))["min_top1_agreement"] is False
+    assert verdicts(judge(few, floats, asked))["min_top1_agreement"] is False
     many = (dataclasses.replace(few[0], count=20),)
-    assert verdicts(_gates(many, floats, options("w8a8")))["min_top1_agreement"] is False
+    assert verdicts(judge(many, floats, options("w8a8")))["min_top1_agreement"] is False
 
 
 def test_agreement_asked_for_where_there_are_no_classes_never_passes() -> None:
     asked = options("w8a8", min_top1_agreement=0.0)
-    gates = _gates((measured((30.0,)),), source(torch.float32), asked)
+    gates = judge((measured((30.0,)),), source(torch.float32), asked)
     assert verdicts(gates) == {"min_sqnr": True, "min_top1_agreement": False}
 
 
 def test_nothing_measured_is_nothing_passed() -> None:
-    assert _gates((), source(torch.float32), options()) == ()
+    assert judge((), source(torch.float32), options()) == ()
