@@ -99,6 +99,8 @@ def convert(
         verbose=verbose,
     )
     _check_samples(options)
+    if output is not None:
+        check_writable(Path(output))
     is_path = isinstance(model_or_path, str | Path)
     if is_path:
         if example_inputs is not None or example_kwargs:
@@ -109,8 +111,6 @@ def convert(
         from edgeport.converters.readable import check_readable
 
         check_readable(Path(model_or_path))  # type: ignore[arg-type] # is_path says so
-    if output is not None:
-        check_writable(Path(output))
 
     def load() -> Source:
         from edgeport.converters.load import load_any
