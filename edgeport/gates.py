@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+
 from edgeport import flatbuffer
 from edgeport.converters.borders import FileBorder
 from edgeport.options import Options
@@ -109,3 +113,56 @@ def float_leftovers(model: bytes) -> list[str]:
         return []
     listed = ", ".join(f"{name} ({count})" for name, count in names.items())
     return [f"operators that stay in float, since the quantizer does not know them: {listed}"]
+
+
+# Fewer steps than this over all samples are too few to tell classes apart.
+_FEWEST_STEPS = 16
+
+
+class OutputSpans:
+    """Between which values the original's outputs lie, channel by channel, over all samples."""
+
+    def __init__(self) -> None:
+        self._low: dict[str, np.ndarray] = {}
+        self._high: dict[str, np.ndarray] = {}
+
+    def add(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Adds one sample's outputs; channels are axis 1, behind the batch."""
+        for name, values in outputs.items():
+            if values.dtype.kind != "f" or values.ndim < 2 or not values.size:
+                continue
+            axes = tuple(a for a in range(values.ndim) if a != 1)
+            low, high = values.min(axis=axes), values.max(axis=axes)
+            self._low[name] = np.minimum(self._low.get(name, low), low)
+            self._high[name] = np.maximum(self._high.get(name, high), high)
+
+    def lost_detail(self, outputs: tuple[FileBorder, ...], classes: frozenset[str]) -> list[str]:
+        """Tells which integer outputs have steps too coarse for what some channels hold.
+
+        One scale for values of different size, such as boxes in pixels beside scores, rounds the
+        small ones to a constant, which SQNR over the whole output does not show. Scores of classes
+        are judged together: most of a softmax is below one step, as it should be.
+        """
+        told = []
+        for border in outputs:
+            if border.scale is None or border.name not in self._low:
+                continue
+            low, high = self._low[border.name], self._high[border.name]
+            if border.name in classes:
+                span = float(high.max() - low.min())
+                if 0 < span < _FEWEST_STEPS * border.scale:
+                    told.append(
+                        f"output `{border.name}` varies by {span:.3g}, only "
+                        f"{span / border.scale:.1f} steps of its {border.dtype}: take off what is "
+                        "constant in it, or use `static_wi8_ai16`"
+                    )
+                continue
+            spans = high - low
+            lost = int(((spans > 0) & (spans < border.scale)).sum())
+            if lost:
+                told.append(
+                    f"output `{border.name}`: {lost} of {len(spans)} channels vary by less than "
+                    f"one step ({border.scale:.3g}) of its {border.dtype} and become constant; "
+                    "give values of different size outputs of their own, or one scale"
+                )
+        return told

@@ -13,12 +13,12 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from edgeport import flatbuffer
+from edgeport import __version__, flatbuffer
 from edgeport.artifact import Artifact
 from edgeport.calling import Caller
 from edgeport.capture import captured
@@ -32,7 +32,7 @@ from edgeport.converters.convert import (
 )
 from edgeport.errors import from_os_error
 from edgeport.feeding import Feed, SampleSets
-from edgeport.gates import differing_integers, float_leftovers, judge, narrowed_inputs
+from edgeport.gates import OutputSpans, differing_integers, float_leftovers, judge, narrowed_inputs
 from edgeport.measure import Stages
 from edgeport.options import Options
 from edgeport.quantize.apply import quantize
@@ -57,7 +57,7 @@ from edgeport.source import Source
 from edgeport.targets.base import Compilation
 
 _PACKAGES = (
-    "edgeport", "torch", "litert-torch", "litert-converter", "ai-edge-litert",
+    "torch", "litert-torch", "litert-converter", "ai-edge-litert",
     "ai-edge-quantizer", "numpy",
 )  # fmt: skip
 
@@ -99,6 +99,7 @@ class _Run:
     stages: Stages
     work: Path
     log: Path
+    spans: OutputSpans = field(default_factory=OutputSpans)
 
     def run(self, load: Callable[[], Source]) -> Artifact:
         options, stage = self.options, self.stages.stage
@@ -151,6 +152,7 @@ class _Run:
                 accuracy, refused = self._validate(rewritten, inputs, outputs, final, samples)
             warnings += refused
             warnings += differing_integers(accuracy, source, options)
+            warnings += self.spans.lost_detail(outputs, _class_names(rewritten))
         gates = judge(accuracy, source, options)
         contents = self._contents(source.name, floats, final, compilation)
         report = Report(
@@ -211,7 +213,6 @@ class _Run:
     ) -> Compared:
         """Says how samples reach the file and the original, and how their outputs compare."""
         source = rewritten.source
-        classes = class_outputs(rewritten.graph)
 
         def reference(sample: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
             import torch
@@ -222,14 +223,16 @@ class _Run:
                 value = torch.from_numpy(np.array(sample[border.name]))
                 leaves[border.position] = value.to(border.dtype)
             results = pytree.tree_leaves(source.reference(leaves))
-            return {b.name: to_numpy(results[b.position]) for b in source.outputs}
+            found = {b.name: to_numpy(results[b.position]) for b in source.outputs}
+            self.spans.add(found)
+            return found
 
         return Compared(
             reference=reference,
             to_file=lambda sample: {b.name: b.to_file(sample[b.name]) for b in inputs},
             from_file=lambda found: {b.name: b.from_file(found[b.name]) for b in outputs},
             outputs=tuple(b.name for b in source.outputs),
-            classes=frozenset(b.name for b in source.outputs if b.position in classes),
+            classes=_class_names(rewritten),
         )
 
     def _validate(
@@ -289,6 +292,12 @@ _HOST_SAMPLES = {"fast": 32, "balanced": 512, "best": None}
 _REFERENCE_SAMPLES = {"fast": 1, "balanced": 4, "best": None}
 
 
+def _class_names(rewritten: Rewritten) -> frozenset[str]:
+    """Returns the outputs that are scores of classes."""
+    positions = class_outputs(rewritten.graph)
+    return frozenset(b.name for b in rewritten.source.outputs if b.position in positions)
+
+
 def _threads() -> int:
     return os.cpu_count() or 1
 
@@ -323,10 +332,10 @@ def _model_info(
 
 
 def _versions() -> dict[str, str]:
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "edgeport": __version__}
     for package in _PACKAGES:
         try:
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # run from a checkout
+        except importlib.metadata.PackageNotFoundError:
             versions[package] = "unknown"
     return versions

@@ -6,10 +6,12 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from edgeport.gates import judge
+from edgeport.converters.borders import FileBorder
+from edgeport.gates import OutputSpans, judge
 from edgeport.options import Options
 from edgeport.report import Accuracy, OutputAccuracy
 from edgeport.source import Border
@@ -93,3 +95,39 @@ def test_agreement_asked_for_where_there_are_no_classes_never_passes() -> None:
 
 def test_nothing_measured_is_nothing_passed() -> None:
     assert judge((), source(torch.float32), options()) == ()
+
+
+def border(name: str, scale: float | None) -> FileBorder:
+    original = Border(name, 0, (1, 4), torch.float32)
+    return FileBorder(original, False, np.dtype(np.int8), scale, 0 if scale else None)
+
+
+def spans_of(*samples: np.ndarray) -> OutputSpans:
+    spans = OutputSpans()
+    for sample in samples:
+        spans.add({"y": sample})
+    return spans
+
+
+def test_scores_beside_boxes_in_one_scale_are_told() -> None:
+    boxes = np.array([[[0.0, 640.0], [10.0, 300.0], [0.1, 0.9], [0.5, 0.4]]], np.float32)
+    (text,) = spans_of(boxes).lost_detail((border("y", 2.5),), frozenset())
+    assert "2 of 4 channels" in text
+    assert spans_of(boxes).lost_detail((border("y", 0.01),), frozenset()) == []
+    assert spans_of(boxes).lost_detail((border("y", None),), frozenset()) == []
+
+
+def test_channels_vary_over_samples_and_constant_ones_lose_nothing() -> None:
+    first, second = np.zeros((1, 3), np.float32), np.array([[0.0, 0.5, 9.0]], np.float32)
+    (text,) = spans_of(first, second).lost_detail((border("y", 1.0),), frozenset())
+    assert "1 of 3 channels" in text
+
+
+def test_classes_are_judged_together() -> None:
+    softmax = np.array([[0.97, 0.01, 0.01, 0.01]], np.float32)
+    other = softmax[:, ::-1].copy()
+    outputs = (border("y", 1 / 256),)
+    assert spans_of(softmax, other).lost_detail(outputs, frozenset({"y"})) == []
+    offset = 100 + 0.01 * softmax
+    (text,) = spans_of(offset).lost_detail((border("y", 0.4),), frozenset({"y"}))
+    assert "only 0.0 steps" in text
