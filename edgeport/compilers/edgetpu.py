@@ -185,9 +185,10 @@ class EdgeTpuCompiler:
     def _predict(self, model: bytes, name: str) -> Compilation:
         placement = edgetpu_placement.predict(model)
         command = f"{COMPILER} -s -m {_RUNTIME} {name}.tflite"
+        what = self.available().what
         message = (
-            f"{self.available().what}: the file is not compiled yet and the placement is "
-            f"predicted; compile it with `{command}` on x86-64 Linux (version 16.0)"
+            f"{'' if what == COMPILER else what + ': '}the file is not compiled yet and the "
+            f"placement is predicted; compile it with `{command}` on x86-64 Linux (version 16.0)"
         )
         reasons = {operator.reason for operator in placement.operators}
         if not placement.partitions and len(reasons) == 1:
