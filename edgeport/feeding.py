@@ -43,10 +43,18 @@ class SampleSets:
     """The samples of one conversion, in the original model's layout."""
 
     example: list[Sample]
-    calibration: Iterable[Sample]
-    evaluation: Iterable[Sample] | None
-    from_example: bool
-    readers: tuple[Samples, ...]
+    given: Samples | None
+    evaluation: Samples | None
+
+    @property
+    def from_example(self) -> bool:
+        """Whether there is nothing but the example inputs to calibrate on."""
+        return self.given is None
+
+    @property
+    def calibration(self) -> Iterable[Sample]:
+        """What to calibrate on."""
+        return self.example if self.given is None else self.given
 
     @staticmethod
     def of(source: Source, options: Options, warnings: list[str]) -> SampleSets:
@@ -63,33 +71,28 @@ class SampleSets:
         expected = [Expected(b.name, b.shape, b.dtype.is_floating_point) for b in source.inputs]
         example = [{b.name: to_numpy(source.example[b.position]) for b in source.inputs}]
         example += _varied(example[0])
-        calibration: Iterable[Sample] = example
-        evaluation = None
-        readers = []
-        if options.calibration is not None:
-            reader = Samples(options.calibration, expected, options.preprocessing)
-            readers.append(reader)
-            calibration = reader
-        if options.evaluation is not None:
-            reader = Samples(options.evaluation, expected, options.preprocessing)
-            readers.append(reader)
-            evaluation = reader
-        for reader in readers:
-            warnings += reader.warnings
+
+        def opened(asked: Any) -> Samples | None:
+            if asked is None:
+                return None
+            reader = Samples(asked, expected, options.preprocessing)
+            warnings.extend(reader.warnings)
             if reader.repeatable:
                 next(iter(reader), None)  # one that does not fit is told before the conversion
-        from_example = options.calibration is None
-        if not from_example and evaluation is None and options.validate:
+            return reader
+
+        sets = SampleSets(example, opened(options.calibration), opened(options.evaluation))
+        if not sets.from_example and sets.evaluation is None and options.validate:
             warnings.append(
                 "accuracy is judged on the calibration samples themselves, which flatters; "
                 "give others with `--evaluation`"
             )
-        if from_example and options.recipe.needs_calibration:
+        if sets.from_example and options.recipe.needs_calibration:
             warnings.append(
                 "no calibration samples were given: ranges come from the example inputs alone, "
                 "which says little about real data; give some with `--calibration`"
             )
-        return SampleSets(example, calibration, evaluation, from_example, tuple(readers))
+        return sets
 
     def after_calibration(self, count: int) -> list[str]:
         """Warns when samples were few."""
@@ -100,8 +103,8 @@ class SampleSets:
     def sets(self) -> Iterator[tuple[Literal["example", "calibration", "evaluation"], Any]]:
         """Yields the sets to validate on, by name."""
         yield "example", self.example
-        if not self.from_example and _repeatable(self.calibration):
-            yield "calibration", self.calibration
+        if self.given is not None and self.given.repeatable:
+            yield "calibration", self.given
         if self.evaluation is not None:
             yield "evaluation", self.evaluation
 
@@ -115,7 +118,3 @@ def _varied(example: Sample) -> list[Sample]:
             noise = rng.standard_normal(values.shape)
             varied[name] = (noise * max(abs(float(values.flat[0])), 1.0)).astype(values.dtype)
     return [varied] if any(varied[n] is not example[n] for n in example) else []
-
-
-def _repeatable(samples: Iterable[Sample]) -> bool:
-    return not isinstance(samples, Samples) or samples.repeatable

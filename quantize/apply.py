@@ -28,12 +28,13 @@ def quantize(
     Raises:
         ConversionError: ai-edge-quantizer refuses the model.
     """
-    if not recipe.algorithm or not _computes_in_float(model):
+    parsed = flatbuffer.parse(model)
+    if not recipe.algorithm or not _computes_in_float(parsed):
         return model
     from ai_edge_quantizer import quantizer
     from ai_edge_quantizer import recipe as published
 
-    calibration = _as_calibration_result(model, ranges) if ranges else None
+    calibration = _as_calibration_result(parsed, ranges) if ranges else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -47,22 +48,21 @@ def quantize(
             f"ai-edge-quantizer refuses the model ({type(e).__name__}: {e})",
             hint="run with -v to see its own messages, or take another `--recipe`",
         ) from e
-    quantized = _with_whole_signature(bytes(result.quantized_model), model)
+    quantized = _with_whole_signature(bytes(result.quantized_model), parsed)
     return add_float_borders(quantized) if float_borders and recipe.fully_integer else quantized
 
 
-def _computes_in_float(model: bytes) -> bool:
-    tensors = flatbuffer.parse(model).subgraphs[0].tensors
-    return any(flatbuffer.type_name(t) == "float32" for t in tensors)
+def _computes_in_float(model: flatbuffer.Model) -> bool:
+    return any(flatbuffer.type_name(t) == "float32" for t in model.subgraphs[0].tensors)
 
 
-def _with_whole_signature(quantized: bytes, model: bytes) -> bytes:
+def _with_whole_signature(quantized: bytes, before: flatbuffer.Model) -> bytes:
     """Lets the signature name the model's own outputs again.
 
     Where an output is also read by an operator that stays in float, ai-edge-quantizer makes its
     dequantized copy the output and leaves the signature behind; no runtime can read it then.
     """
-    before, after = flatbuffer.parse(model), flatbuffer.parse(quantized)
+    after = flatbuffer.parse(quantized)
     positions = {int(index): i for i, index in enumerate(before.subgraphs[0].outputs)}
     main = after.subgraphs[0]
     outputs = [int(index) for index in main.outputs]
@@ -89,17 +89,17 @@ def _with_whole_signature(quantized: bytes, model: bytes) -> bytes:
     return flatbuffer.serialize(after)
 
 
-def _as_calibration_result(model: bytes, ranges: Ranges) -> dict[str, dict[str, Any]]:
+def _as_calibration_result(model: flatbuffer.Model, ranges: Ranges) -> dict[str, dict[str, Any]]:
     """Shapes the ranges as ai-edge-quantizer does: arrays of the tensor's rank, all ones."""
-    main = flatbuffer.parse(model).subgraphs[0]
     result = {}
-    for tensor in main.tensors:
+    for tensor in model.subgraphs[0].tensors:
         name = flatbuffer.tensor_name(tensor)
         if name in ranges.minimum:
             ones = (1,) * len(flatbuffer.shape(tensor))
+            low, high = ranges.to_quantize(name)
             result[name] = {
-                "min": np.full(ones, ranges.minimum[name], np.float32),
-                "max": np.full(ones, ranges.maximum[name], np.float32),
+                "min": np.full(ones, low, np.float32),
+                "max": np.full(ones, high, np.float32),
                 "num_samples": ranges.samples,
             }
     return result

@@ -34,8 +34,10 @@ def keep_biases(model: bytes, ranges: Ranges) -> tuple[bytes, int]:
     for layer in find_layers(parsed):
         operator = main.operators[layer.operator]
         name = flatbuffer.tensor_name(main.tensors[int(operator.inputs[0])])
-        low, high = min(ranges.minimum.get(name, 0.0), 0.0), max(ranges.maximum.get(name, 0.0), 0.0)
-        step = max((high - low) / _INPUT_STEPS, 1e-30)
+        if name not in ranges.minimum:
+            continue
+        low, high = ranges.to_quantize(name)
+        step = (max(high, 0.0) - min(low, 0.0)) / _INPUT_STEPS
         rows = layer.per_channel.astype(np.float64)
         least = LEVELS * np.abs(layer.bias.astype(np.float64)) / (step * _LARGEST_BIAS)
         short = np.abs(rows).max(axis=1) < least

@@ -23,6 +23,15 @@ class Ranges:
     samples: int
     not_finite: tuple[str, ...]
 
+    def to_quantize(self, name: str) -> tuple[float, float]:
+        """Returns the range that an activation is quantized for.
+
+        One that was always zero gets 0…1: any range holds zero exactly, but one without width has
+        a scale so small that the biases of the layers that read it no longer fit into int32.
+        """
+        low, high = self.minimum[name], self.maximum[name]
+        return (0.0, 1.0) if low == high == 0.0 else (low, high)
+
 
 def observe(
     model: bytes,

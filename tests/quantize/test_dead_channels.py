@@ -61,6 +61,17 @@ def test_channels_whose_bias_fits_are_not_touched(samples: list[dict[str, np.nda
     assert kept is model
 
 
+def test_biases_survive_behind_an_activation_that_was_always_zero() -> None:
+    bias = np.array([1.0, -2.0, 3.0], np.float32)
+    model = network(_RNG.standard_normal((3, 6)).astype(np.float32), bias)
+    zeros = np.zeros((1, 6), np.float32)
+    ranges = observe(model, [{"x": zeros}], threads=1)
+    kept, changed = keep_biases(model, ranges)
+    assert changed == 0
+    quantized = quantize(kept, get_recipe("w8a8"), ranges, float_borders=True)
+    np.testing.assert_allclose(run(quantized, zeros)[0][0], bias, atol=5 / 255)
+
+
 def test_a_dead_channel_without_bias_stays_zero(samples: list[dict[str, np.ndarray]]) -> None:
     weights = _RNG.standard_normal((2, 6)).astype(np.float32)
     weights[0] = 0
