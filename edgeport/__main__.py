@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import signal
 import sys
 from types import FrameType
@@ -48,10 +46,6 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         _print_error("interrupted; nothing was written", None, None)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # `edgeport … | head`
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
     except Exception as e:
         if verbose:
             _print_traceback()

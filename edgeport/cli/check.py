@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from edgeport.cli.pipes import print_result
+
 
 @click.command("check")
 @click.argument("file", metavar="FILE.tflite")
@@ -23,7 +25,7 @@ def check(file: str, target: str, as_json: bool, verbose: bool, quiet: bool) -> 
 
     checked = check_file(file, target, verbose=verbose)
     if as_json:
-        click.echo(to_json(checked.to_dict()))
+        print_result(to_json(checked.to_dict()))
         return
     if quiet:
         return

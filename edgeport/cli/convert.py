@@ -91,13 +91,14 @@ def convert(output: str | None, as_json: bool, quiet: bool, **options: Any) -> i
     Writes the model to ship, report.json and a log into a folder.
     """  # fmt: skip
     from edgeport.api import convert as convert_model
+    from edgeport.cli.pipes import print_result
     from edgeport.cli.progress import make_progress
 
     folder = Path(output) if output else _default_output(options)
     with make_progress(quiet=quiet) as progress:
         artifact = convert_model(**options, output=folder, progress=progress)
     if as_json:
-        click.echo(artifact.report.to_json())
+        print_result(artifact.report.to_json())
     elif not quiet:
         from edgeport.cli.render import show_report
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from edgeport.cli.pipes import print_result
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -45,15 +47,15 @@ def inspect(file: str, as_json: bool, tensors: bool, quiet: bool) -> None:
     if as_json:
         from edgeport.report import to_json
 
-        click.echo(to_json(found.to_dict()))
+        print_result(to_json(found.to_dict()))
     elif not quiet:
         _show(found, tensors)
 
 
 def _show(found: Inspection, tensors: bool) -> None:
-    from rich.console import Console
+    from edgeport.cli.render import ResultConsole
 
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = ResultConsole(highlight=False, markup=False, emoji=False)
     # Narrower, columns would have to be cut; a terminal can wrap lines, or scroll.
     console.width = max(console.width, _NARROWEST)
     _show_file(console, found)

@@ -9,16 +9,26 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from edgeport.cli.pipes import silence_stdout
 from edgeport.report import CompilerReport, Placement, Report
 from edgeport.text import file_size, number
 
 _COLOURS = {"passed": "green", "failed": "red", "not checked": "yellow"}
 
 
+class ResultConsole(Console):
+    """A console on stdout whose reader may go away."""
+
+    def on_broken_pipe(self) -> None:
+        """Prints no more; rich itself would end the command with the exit code 1."""
+        self.quiet = True
+        silence_stdout()
+
+
 def console() -> Console:
     """Returns the console for results: stdout, wide enough for paths when it is no terminal."""
-    out = Console(highlight=False, soft_wrap=False)
-    return out if out.is_terminal else Console(highlight=False, width=max(out.width, 110))
+    out = ResultConsole(highlight=False, soft_wrap=False)
+    return out if out.is_terminal else ResultConsole(highlight=False, width=max(out.width, 110))
 
 
 def table(*columns: str, title: str | None = None) -> Table:

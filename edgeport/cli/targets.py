@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from edgeport.cli.pipes import print_result
+
 
 @click.command("targets")
 @click.option("--json", "as_json", is_flag=True, help="Print as JSON.")
@@ -18,11 +20,11 @@ def targets(as_json: bool, verbose: bool, quiet: bool) -> None:
 
     if quiet:
         for target in all_targets():
-            click.echo(target.name)
+            print_result(target.name)
         return
     described = [_describe(target) for target in all_targets()]
     if as_json:
-        click.echo(to_json({"targets": described}))
+        print_result(to_json({"targets": described}))
         return
     _show(described, verbose)
 
